@@ -1,0 +1,26 @@
+"""The laws: one idea a file, each handed the subject that it judges."""
+
+from twinlaw.properties.laws import (
+    addressing,
+    agreement,
+    aliasing,
+    compiling,
+    exactness,
+    frame,
+    layout,
+    repeat,
+    requests,
+)
+from twinlaw.properties.laws.law import Law, law
+
+__all__ = ["LAWS", "Law", "law"]
+
+_MODULES = (
+    *(agreement, exactness, layout, frame, requests, repeat, aliasing, addressing),
+    compiling,
+)
+
+LAWS: tuple[Law, ...] = tuple(
+    value for module in _MODULES for value in vars(module).values() if isinstance(value, Law)
+)
+"""Every law, in the order of the report."""

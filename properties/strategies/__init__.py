@@ -1,0 +1,1 @@
+"""Hypothesis strategies that draw the adversarial inputs."""
