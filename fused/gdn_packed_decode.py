@@ -9,8 +9,9 @@ import triton
 import triton.language as tl
 
 from twinlaw.contract import FLOATS, INDICES, Arg, Contract, Dim, Rule, Scalar
+from twinlaw.fused.guard import same_metadata
 from twinlaw.fused.indices import null_or_inactive, refuse_duplicates
-from twinlaw.fused.launch import launch
+from twinlaw.fused.launch import as_float, launch
 
 __all__ = ["CONTRACT", "fused_recurrent_gated_delta_rule_packed_decode"]
 
@@ -49,7 +50,7 @@ CONTRACT = Contract(
         Dim("G", least=1, doc="value heads a q/k head"),
         Dim("HV", least=1, of="H * G", doc="value heads"),
         Dim("K", least=1, most=256, edges=(5, 7, 8, 16, 17, 33)),
-        Dim("V", least=1, edges=(4, 5, 7, 8, 9)),
+        Dim("V", least=1, edges=(7, 8, 9, 17)),
         Dim("W", of="2 * H * K + HV * V", doc="all q heads, all k heads, all v heads"),
     ),
     rules=(
@@ -59,10 +60,16 @@ CONTRACT = Contract(
             _width_fits,
         ),
     ),
+    guard=same_metadata,
+    serving=(
+        {"B": 64, "N": 96, "H": 16, "G": 2, "K": 128, "V": 128},  # Qwen3-Next-80B
+        {"B": 33, "N": 40, "H": 4, "G": 3, "K": 128, "V": 128},  # Qwen3.5-27B, tp 4
+        {"B": 8, "N": 24, "H": 30, "G": 1, "K": 96, "V": 192},  # OLMo-Hybrid
+    ),
 )
 
-_BLOCK_V = 4
-"""Rows of the state a program updates: with one warp, each row of 128 is four loads of 16 bytes."""
+_BLOCK_V = 8
+"""Rows of the state a program updates, in one warp."""
 
 
 @CONTRACT.documents
@@ -164,7 +171,7 @@ def _unchecked(
         initial_state,
         out,
         ssm_state_indices,
-        float(scale),
+        as_float(scale),
         N,
         null_or_inactive(null_slot, N),
         mixed_qkv.stride(0),
@@ -175,7 +182,7 @@ def _unchecked(
         _heads(width, HV, V, K),
         HV,
         V,
-        K,
+        K=K,
         L2NORM=use_qk_l2norm_in_kernel,
         BLOCK_V=_BLOCK_V,
         BLOCK_K=triton.next_power_of_2(K),
@@ -184,13 +191,16 @@ def _unchecked(
     return out, initial_state
 
 
-# Only what decides how the state is loaded is specialised on; a new batch size, slot count or
-# stride of an input compiles nothing.
+# Nothing is specialised on but K: one machine code serves every alignment, stride, pool and batch,
+# so that sums are taken in one order and a layout cannot change a bit.
 @triton.jit(
     do_not_specialize=[
-        *("first", "scale", "n_slots", "null_slot", "a_row", "b_row", "slots_step"),
-        *("H", "HV", "V"),
-    ]
+        *("first", "scale", "n_slots", "null_slot", "qkv_row", "a_row", "b_row"),
+        *("state_slot", "state_head", "state_v", "slots_step", "H", "HV", "V"),
+    ],
+    do_not_specialize_on_alignment=[
+        *("qkv", "a", "b", "A_log", "dt_bias", "state", "out", "slots"),
+    ],
 )
 def _packed_decode_kernel(
     first,
@@ -215,7 +225,7 @@ def _packed_decode_kernel(
     H,
     HV,
     V,
-    K,
+    K: tl.constexpr,
     L2NORM: tl.constexpr,
     BLOCK_V: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -272,29 +282,31 @@ def _softplus(x):
     return tl.where(x > 20.0, x, tl.where(u == 1.0, e, tl.log(u) * (e / (u - 1.0))))
 
 
-def _compilation(floats: str, state: str, BLOCK_K: int, stride: str = "i32") -> dict[str, Any]:
+def _compilation(floats: str, state: str, K: int, stride: str = "i32") -> dict[str, Any]:
     """What a launch on such tensors compiles; :mod:`twinlaw.properties.aot` takes it from here."""
-    pointers = {name: f"*{floats}" for name in ("qkv", "a", "b", "A_log", "dt_bias", "out")}
-    integers = dict.fromkeys(("first", "null_slot", "H", "HV", "V", "K", "n_slots"), "i32")
-    strides = ("qkv_row", "a_row", "b_row", "state_slot", "state_head", "state_v", "slots_step")
+    pointers = dict.fromkeys(("qkv", "a", "b", "A_log", "dt_bias", "out"), f"*{floats}")
+    integers = ("first", "null_slot", "n_slots", "slots_step", "H", "HV", "V")
+    strides = ("qkv_row", "a_row", "b_row", "state_slot", "state_head", "state_v")
     return {
         "kernel": f"{__name__}:_packed_decode_kernel",
         "signature": {
             **pointers,
             **{"state": f"*{state}", "slots": "*i64", "scale": "fp32"},
-            **integers,
+            **dict.fromkeys(integers, "i32"),
             **dict.fromkeys(strides, stride),
         },
-        "constexprs": {"L2NORM": True, "BLOCK_V": _BLOCK_V, "BLOCK_K": BLOCK_K},
+        "constexprs": {
+            **{"K": K, "L2NORM": True},
+            **{"BLOCK_V": _BLOCK_V, "BLOCK_K": triton.next_power_of_2(K)},
+        },
         "num_warps": 1,
-        "divisible_by_16": ("qkv", "state", "state_slot", "state_head", "state_v", "K"),
     }
 
 
 COMPILATIONS = (
     _compilation("bf16", "fp32", 128),
     _compilation("bf16", "bf16", 128),
-    _compilation("fp16", "fp16", 128),
+    _compilation("fp16", "fp16", 96),
     _compilation("fp32", "fp32", 256, "i64"),
     _compilation("bf16", "fp32", 1),
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from triton.runtime.jit import JITFunction
 
-__all__ = ["launch"]
+__all__ = ["as_float", "launch"]
 
 _MOST_PROGRAMS = 2**30
 """Programs a launch: below the 2**31 - 1 of a grid's x axis, so that program numbers of the first
@@ -32,6 +33,14 @@ def launch(kernel: Any, programs: int, tensor: torch.Tensor, *args: Any, **meta:
         for first in range(0, programs, _MOST_PROGRAMS):
             grid = (min(_MOST_PROGRAMS, programs - first),)
             kernel[grid](first, *args, **meta)
+
+
+def as_float(number: float) -> float:
+    """A real number as a kernel takes it: an integer too large for a float is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:

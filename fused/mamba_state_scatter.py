@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from twinlaw.contract import BITS, INDICES, Arg, Contract, Dim, Scalar
+from twinlaw.fused.guard import same_metadata
 from twinlaw.fused.indices import null_or_inactive, refuse_duplicates
 from twinlaw.fused.launch import launch
 
@@ -33,6 +34,11 @@ CONTRACT = Contract(
         Dim("D", doc="draft steps a row"),
         Dim("n", doc="requests"),
         Dim("E", doc="dims of an entry", edges=(7, 16, 17, 1025)),
+    ),
+    guard=same_metadata,
+    serving=(
+        {"L": 4, "S": 12, "R": 8, "D": 4, "n": 8, "E": (32, 128, 128)},  # Qwen3-Next-80B
+        {"L": 3, "S": 40, "R": 16, "D": 8, "n": 16, "E": (3, 12288)},  # Kimi-Linear-48B, windows
     ),
 )
 
@@ -152,8 +158,10 @@ def _unit(entry: int, dst: torch.Tensor, src: torch.Tensor) -> int:
 
 @triton.jit(
     do_not_specialize=[
-        *("first", "dst_step", "steps_step", "rows_step", "n", "S", "R", "D", "null_slot")
-    ]
+        *("first", "dst_layer", "dst_slot", "src_layer", "src_row", "src_step", "entry"),
+        *("dst_step", "steps_step", "rows_step", "n", "S", "R", "D", "null_slot"),
+    ],
+    do_not_specialize_on_alignment=["dst", "src", "dst_indices", "steps", "rows"],
 )
 def _state_scatter_kernel(
     first,
@@ -213,7 +221,6 @@ def _compilation(unit: str, stride: str, rows: bool) -> dict[str, Any]:
             **dict.fromkeys(outer, stride),
         },
         "constexprs": {"BLOCK": _BLOCK, **({} if rows else {"rows": None})},
-        "divisible_by_16": ("dst", "src", *outer),
     }
 
 

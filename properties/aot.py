@@ -116,7 +116,7 @@ def compile_all(
     outcomes: list[Outcome] = []
     while len(outcomes) < len(jobs):
         todo = jobs[len(outcomes) :]
-        worker = _run_worker([[dataclasses.asdict(c), target] for c, target in todo])
+        worker = _run_worker([[vars(compilation), target] for compilation, target in todo])
         lines = worker.stdout.splitlines()
         if not lines:
             raise RuntimeError(
@@ -141,7 +141,7 @@ def _run_worker(jobs: list[Any]) -> subprocess.CompletedProcess[str]:
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     return subprocess.run(
         [sys.executable, "-m", "twinlaw.properties.aot"],
-        input=json.dumps(jobs),
+        input=json.dumps(jobs, default=dict),  # mappings of any kind
         env=environment,
         capture_output=True,
         text=True,

@@ -91,6 +91,10 @@ class Arena:
         for name, spec in specs.items():
             self.arguments[name] = _view(on_device, spec, starts[name])
 
+    def memory(self) -> list[torch.Tensor]:
+        """The bytes of every buffer, guards included."""
+        return [buffer.bytes for buffer in self._buffers.values()]
+
     def result(self, name: str) -> torch.Tensor:
         """What a tensor argument holds now: a dense copy on the CPU."""
         tensor: torch.Tensor = self.arguments[name]

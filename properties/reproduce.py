@@ -1,92 +1,216 @@
-"""A counterexample as a stand-alone script: torch and the op, no Hypothesis and no suite."""
+"""A counterexample as a stand-alone script: torch, the op and the reference; no Hypothesis."""
 
 from __future__ import annotations
 
+import math
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
-
+from twinlaw.properties.arena import GUARD, poisoned
 from twinlaw.properties.case import Case, StandIn, TensorSpec
-from twinlaw.properties.strategies.values import fill
+from twinlaw.properties.strategies.values import EDGES
 from twinlaw.properties.subjects import Subject
 
-__all__ = ["script"]
+__all__ = ["arguments_script", "script"]
 
 
 def script(case: Case, subject: Subject, law: str, device: str) -> str:
-    """Python source that builds the case's arguments, calls the subject and the reference.
+    """Python source that makes the call of ``case`` on ``device``, and the reference's.
 
-    Each tensor is a view of a flat buffer of its own (or of another tensor's, where the case has
-    it so), filled with the same values as in the suite.
+    The arguments are those of the arena, bit for bit and at the same places of their buffers; what
+    lies between the elements is NaN. It prints whether the call is legal and how far the written
+    arguments are from the reference's, which runs in float64 where the op has error bounds.
     """
-    function = subject.function
-    module, name = function.__module__, getattr(function, "__qualname__", "function")
-    lines = [f'"""{law}: {subject.name}, reproduced without the suite."""']
+    op = subject.op
+    lines = [f'"""{law}: {subject.name}, without the suite."""', ""]
     if device == "cpu":
-        lines += ["import os", 'os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported']
-    lines += ["import torch", f"from {module} import {name.split('.')[0]} as fused", ""]
-    for argument, spec in case.tensors.items():
-        lines += _tensor(argument, spec, case, device)
-    for argument, value in case.scalars.items():
-        lines.append(f"{argument} = {value!r}")
-    names = ", ".join(f"{n}={n}" for n in (*case.tensors, *case.scalars))
-    reference = f"{subject.op.reference.__module__}"
+        lines += [
+            "from twinlaw.properties import interpreter",
+            "",
+            "interpreter.enable()  # Triton's, repaired to compute what a GPU does",
+        ]
     lines += [
+        "import torch",
         "",
-        f"print(fused({names}))",
-        f"# The reference takes the same arguments: {reference}.{subject.name}",
+        f"from {op.reference.__module__} import {op.legal.__name__} as legal",
+        f"from {op.reference.__module__} import {op.reference.__name__} as reference",
+        *_import(subject.function),
+        arguments_script(case, subject, device),
+        'print("legal, says the reference:", legal(**arguments))',
     ]
+    if case.broken:
+        lines += [
+            f"# Must raise: the call breaks {case.broken}.",
+            "fused(**arguments)",
+            'print("accepted")',
+        ]
+    else:
+        lines += [_COMPARISON.format(wide=".double()" if op.error_bound else "")]
+        for arg in subject.contract.args:
+            if arg.written:
+                lines += [_DIFFERENCE[bool(op.error_bound)].format(name=arg.name)]
     return "\n".join(lines) + "\n"
 
 
-def _tensor(name: str, spec: TensorSpec | StandIn | None, case: Case, device: str) -> list[str]:
+def arguments_script(case: Case, subject: Subject, device: str) -> str:
+    """The part of the script that builds ``arguments``, a dict by name."""
+    outputs = {a.name for a in subject.contract.args if a.access == "w"}
+    specs = {n: s for n, s in case.tensors.items() if isinstance(s, TensorSpec)}
+    lines = [_HELPERS.format(device=device)]
+    # A host before its guests, as in the arena, so that what they share holds the same in the end.
+    for host in (n for n, s in specs.items() if s.inside is None):
+        guests = {n: s for n, s in specs.items() if s.inside and s.inside[0] == host}
+        lines += _buffer(host, {host: specs[host], **guests}, outputs)
+    for name, spec in case.tensors.items():
+        if not isinstance(spec, TensorSpec):
+            lines.append(f"{name} = {_stand_in(spec)}")
+    for name, value in case.scalars.items():
+        lines.append(f"{name} = {_literal(value)}")
+    names = ", ".join(f"{n}={n}" for n in (*case.tensors, *case.scalars))
+    return "\n".join([*lines, f"arguments = dict({names})", ""])
+
+
+_HELPERS = """
+seed = torch.Generator().manual_seed
+
+
+def buffer(size):
+    return torch.full((size,), 255, dtype=torch.uint8, device={device!r})  # NaN in every dtype
+
+
+def tensor(buffer, strides, offset, values):
+    \"\"\"A view into `buffer`, strides and offset in elements, that holds `values`.\"\"\"
+    units = {{1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}}
+    unit = units.get(values.itemsize, values.dtype)  # moved as integers, so that bits stay
+    memory = buffer.cpu().view(unit)
+    places = torch.arange(memory.numel()).as_strided(values.shape, strides, offset)
+    memory[places] = values.view(unit)
+    buffer.copy_(memory.view(torch.uint8))
+    return buffer.view(values.dtype).as_strided(values.shape, strides, offset)
+
+"""
+
+_COMPARISON = """
+expected = {{
+    name: x.cpu().clone(memory_format=torch.contiguous_format){wide}
+    if isinstance(x, torch.Tensor) and (x.is_floating_point() or not {wide!r})
+    else x.cpu().clone() if isinstance(x, torch.Tensor) else x
+    for name, x in arguments.items()
+}}
+fused(**arguments)
+reference(**expected)
+"""
+
+_DIFFERENCE = {
+    True: """\
+got, wanted = {name}.cpu().double(), expected["{name}"]
+error = (got - wanted).abs().where((got != wanted) & ~(got.isnan() & wanted.isnan()), 0.0)
+print("{name}: largest difference", error.max().item() if error.numel() else 0.0)
+""",
+    False: """\
+got, wanted = (x.cpu().flatten().view(torch.uint8) for x in ({name}, expected["{name}"]))
+print("{name}: different bytes", (got != wanted).sum().item(), "of", got.numel())
+""",
+}
+
+
+def _import(function: Callable[..., Any]) -> Iterator[str]:
+    """Statements that name the subject ``fused``, where it can be imported."""
+    module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if module in ("", "__main__") or found is not function:
+        yield f"fused = ...  # put here what was judged: {function!r}"
+    else:
+        top, _, rest = name.partition(".")
+        yield f"from {module} import {top} as fused"
+        if rest:
+            yield f"fused = fused.{rest}"
+
+
+def _buffer(host: str, specs: dict[str, TensorSpec], outputs: set[str]) -> Iterator[str]:
+    """One buffer, as large as the arena's, with a host tensor and those that live inside it."""
+    starts = {
+        name: GUARD + (s.inside[1] if s.inside else 0) + s.layout.offset * s.itemsize
+        for name, s in specs.items()
+    }
+    end = max(starts[name] + s.layout.extent * s.itemsize for name, s in specs.items())
+    memory = f"buffer({-(-end // GUARD) * GUARD + GUARD})"
+    if len(specs) > 1:
+        yield f"shared = {memory}"
+        memory = "shared"
+    for name, spec in specs.items():
+        yield f"# {', '.join(spec.layout.words) or 'dense'}; {spec.values}"
+        values = _poison(spec) if name in outputs else _values(spec)
+        place = f"{spec.layout.strides}, {starts[name] // spec.itemsize}"
+        yield f"{name} = tensor({memory}, {place}, {values})"
+
+
+def _values(spec: TensorSpec) -> str:
+    """An expression for what :func:`twinlaw.properties.strategies.values.fill` gives."""
+    shape, values, dtype = spec.layout.shape, spec.values, spec.torch_dtype
+    drawn = f"{shape}, dtype=torch.float64"
+    if values.numbers is not None:
+        source = f"torch.tensor({list(values.numbers)}, dtype=torch.int64)"
+        reshaped = "" if len(shape) == 1 else f".reshape({shape})"
+        return (
+            source + ("" if dtype.is_signed and dtype.itemsize == 8 else f".to({dtype})") + reshaped
+        )
+    if not (dtype.is_floating_point and dtype.itemsize > 1):
+        size = math.prod(shape) * dtype.itemsize
+        noise = (
+            f"torch.randint(0, 256, ({size},), dtype=torch.uint8, generator=seed({values.seed}))"
+        )
+        return f"{noise}.view({dtype}).reshape({shape})"
+    generator = f"generator=seed({values.seed})"
+    source = {
+        "normal": f"torch.randn({drawn}, {generator})",
+        "small integers": f"torch.randint(-3, 4, {shape}, {generator}).double()",
+        "iota": f"torch.arange({math.prod(shape)}, dtype=torch.float64).reshape({shape}) % 17",
+        "ones": f"torch.ones({drawn})",
+        "zeros": f"torch.zeros({drawn})",
+        "edges": f"torch.tensor({list(EDGES)}, dtype=torch.float64)"
+        f"[torch.randint(0, {len(EDGES)}, {shape}, {generator})]",
+    }[values.kind]
+    if values.scale != 1:
+        source = f"({source}).mul({values.scale})"
+    return f"({source}).to({dtype})" if values.kind == "iota" else f"{source}.to({dtype})"
+
+
+def _poison(spec: TensorSpec) -> str:
+    """An expression for what the arena fills an output with."""
+    shape, size = spec.layout.shape, spec.itemsize
+    unit = poisoned(size, spec.torch_dtype, "nan").tolist()
+    if not any(unit):
+        return f"torch.zeros({shape}, dtype={spec.torch_dtype})"
+    count = math.prod(shape)
+    return (
+        f"torch.tensor({unit} * {count}, dtype=torch.uint8).view({spec.torch_dtype})"
+        f".reshape({shape})"
+    )
+
+
+def _stand_in(spec: StandIn | None) -> str:
+    """An expression for what stands in for a tensor."""
     if spec is None:
-        return [f"{name} = None"]
-    if isinstance(spec, StandIn):
-        return [f"{name} = ...  # {spec}"]
-    layout = spec.layout
-    if spec.inside:
-        host, byte = spec.inside
-        start = byte // spec.itemsize + layout.offset
-        buffer = f"{host}_buffer.view({spec.torch_dtype})"
-        lines = []
-    else:
-        start = layout.offset
-        guests = [s for s in case.tensors.values() if isinstance(s, TensorSpec)]
-        ends = [
-            byte + (s.layout.offset + s.layout.extent) * s.itemsize
-            for s in guests
-            for byte in [
-                0 if s is spec else s.inside[1] if s.inside and s.inside[0] == name else None
-            ]
-            if byte is not None
-        ]
-        size = -(-max(ends) // 8) * 8
-        lines = [f"{name}_buffer = torch.zeros({size}, dtype=torch.uint8, device={device!r})"]
-        buffer = f"{name}_buffer.view({spec.torch_dtype})"
-    lines.append(f"# {spec.layout}")
-    view = f"{buffer}.as_strided({layout.shape}, {layout.strides}, {start})"
-    lines.append(f"{name} = {view}")
-    lines += _values(name, spec)
-    return lines
+        return "None"
+    shape = spec.spec.layout.shape
+    ones = f"torch.ones({shape}, dtype={spec.spec.torch_dtype})"
+    return {
+        "None": "None",
+        "a list": f"[0.0] * {math.prod(shape)}",
+        "a number": "1.0",
+        "a numpy array": f"torch.ones({shape}).numpy()",
+        "a meta tensor": f'{ones}.to("meta")',
+        "a sparse tensor": f"{ones}.to_sparse()",
+        "a lazily negated view": f"torch._neg_view({ones})",
+        "a nested tensor": f"torch.nested.as_nested_tensor(list({ones}) or [{ones}])",
+    }.get(spec.kind, f"{ones}  # and imagine {spec.kind}")
 
 
-def _values(name: str, spec: TensorSpec) -> list[str]:
-    """Statements that fill a view; what overlaps itself is filled element by element."""
-    values: Any = fill(spec)
-    if not values.numel():
-        return []
-    if not values.is_floating_point() or values.itemsize == 1:
-        bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-        if values.dtype not in (torch.int32, torch.int64):
-            listed = values.reshape(-1).view(bits.get(values.itemsize, torch.uint8)).tolist()
-            source = f"torch.tensor({listed}, dtype={bits.get(values.itemsize, torch.uint8)})"
-            source += f".view({values.dtype}).reshape({tuple(values.shape)})"
-        else:
-            source = f"torch.tensor({values.tolist()})"
-    else:
-        source = f"torch.tensor({values.double().tolist()}, dtype=torch.float64)"
-    flat = "for at, value in zip({0}.stride() and torch.cartesian_prod(*map(torch.arange, {0}.shape)).reshape(-1, {0}.dim()).tolist(), {1}.flatten(), strict=True):"
-    if any(s == 0 and n > 1 for n, s in zip(spec.layout.shape, spec.layout.strides, strict=True)):
-        return [flat.format(name, source), f"    {name}[tuple(at)] = value"]
-    return [f"{name}.copy_({source})"]
+def _literal(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)

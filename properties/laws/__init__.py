@@ -5,6 +5,7 @@ from twinlaw.properties.laws import (
     agreement,
     aliasing,
     compiling,
+    cuda,
     exactness,
     frame,
     layout,
@@ -17,7 +18,7 @@ __all__ = ["LAWS", "Law", "law"]
 
 _MODULES = (
     *(agreement, exactness, layout, frame, requests, repeat, aliasing, addressing),
-    compiling,
+    *(compiling, cuda),
 )
 
 LAWS: tuple[Law, ...] = tuple(

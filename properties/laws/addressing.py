@@ -48,7 +48,7 @@ def addressing(trial: Trial, example: Example) -> None:
 
 
 def _far_copy(tensor: torch.Tensor, dim: int, reach: int, device: str) -> torch.Tensor:
-    """A copy whose last index along ``dim`` lies ``reach`` elements or a little more from its first.
+    """A copy whose last index along ``dim`` lies ``reach`` elements or more from its first.
 
     As much memory lies before it, for offsets that wrap to be wrong and not fatal. On a CPU it
     is reserved and never touched; on a GPU it is real.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import strategies as st
 
 from twinlaw.properties.case import Case
@@ -20,7 +18,8 @@ def _shared(draw: st.DrawFn, subject: Subject) -> Case:
     """A call in which a written argument shares an element with itself or with another."""
     clauses = subject.op.contract.clauses
     overlaps = [c for c in clauses if c.kind == "overlap" or c.kind.startswith("sharing")]
-    return draw(near_misses(subject.op.contract, pick(draw, overlaps)))
+    broken: Case = draw(near_misses(subject.op.contract, pick(draw, overlaps)))
+    return broken
 
 
 @law("alias-rejection", _shared)
@@ -42,7 +41,7 @@ def _interleaved(draw: st.DrawFn, subject: Subject) -> Case:
     contract = subject.contract
     case = draw(legal_cases(contract, least=1))
     pairs = [(a, b) for a in contract.args for b in contract.args if a != b and a.written]
-    paged: list[Any] = [paged_together(case, a, b) for a, b in pairs if case.tensors[b.name]]
+    paged = [paged_together(case, a, b) for a, b in pairs if case.tensors[b.name]]
     return pick(draw, [p for p in paged if p is not None])
 
 

@@ -1,4 +1,4 @@
-"""What a call may change: the elements that its active requests name, all of them, and no others."""
+"""What a call changes: the elements that its active requests name, all of them, no others."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _poisoned_cases(subject: Subject) -> st.SearchStrategy[tuple[Case, str]]:
 
 @law("poison", _poisoned_cases)
 def poison(trial: Trial, example: tuple[Case, str]) -> None:
-    """Results do not depend on what lies in gaps and guards, in unwritten outputs or other slots."""
+    """Results do not depend on what lies in gaps, guards, unwritten outputs or other slots."""
     case, fill = example
     touched = trial.touched(trial.arena(case))
     wanted = trial.results(case)

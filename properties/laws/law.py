@@ -22,7 +22,8 @@ class Law:
 
     ``check`` is handed a trial and one drawn example (None when the law draws nothing) and raises
     AssertionError where the law is broken. ``effort`` scales how many examples are tried.
-    ``device`` is the only device type on which the law says anything, None for any.
+    ``device`` is the only device type on which the law says anything, None for any, and ``gpus``
+    how many of it there must be.
     """
 
     name: str
@@ -31,18 +32,24 @@ class Law:
     draws: Draws | None
     effort: float
     device: str | None
+    gpus: int
 
     def __str__(self) -> str:
         return self.name
 
 
 def law(
-    name: str, draws: Draws | None = None, *, effort: float = 1.0, device: str | None = None
+    name: str,
+    draws: Draws | None = None,
+    *,
+    effort: float = 1.0,
+    device: str | None = None,
+    gpus: int = 0,
 ) -> Callable[[Callable[[Trial, Any], None]], Law]:
     """Decorator: the law that a check states; the first line of its docstring is the statement."""
 
     def declare(check: Callable[[Trial, Any], None]) -> Law:
         statement = (check.__doc__ or "").strip().splitlines()[0]
-        return Law(name, statement, check, draws, effort, device)
+        return Law(name, statement, check, draws, effort, device, gpus)
 
     return declare

@@ -219,9 +219,11 @@ def duplicates_refused(trial: Trial, example: tuple[Case, bool]) -> None:
     try:
         trial.call(arena)
     except ValueError as error:
-        assert not legal, f"over-rejection: no active slot is named twice, but: {error}"
-        assert slots in str(error), f"the error must name `{slots}`: {error}"
-        arena.assert_untouched()
+        refusal = str(error)
     else:
         assert legal, "under-rejection: two active requests name one slot, yet the call ran"
         trial.judge(before, arena.results())
+        return
+    assert not legal, f"over-rejection: no active slot is named twice, but: {refusal}"
+    assert slots in refusal, f"the error must name `{slots}`: {refusal}"
+    arena.assert_untouched()

@@ -26,22 +26,27 @@ SMALL = 3
 """The most of any dim without edges of its own: an interpreted program costs milliseconds."""
 
 
-def draw_sizes(draw: st.DrawFn, contract: Contract, least: int | None = None) -> dict[str, Any]:
+def draw_sizes(
+    draw: st.DrawFn, contract: Contract, least: int | None, given: Mapping[str, Any]
+) -> dict[str, Any]:
     """A size for every dim. Sizes that coincide hide bugs, so each is drawn on its own.
 
-    ``least`` raises every free dim to at least that size.
+    ``least`` raises every free dim to at least that size; those in ``given`` are not drawn.
     """
     drawn: dict[str, Any] = {}
     variadic = {a.rest for a in contract.args if a.rest}
     for dim in contract.dims:
         low = max(dim.least, least or 0)
         edges = [e for e in dim.edges if e >= low]
-        if dim.of:
+        variable = dim.name in variadic
+        if dim.name in given:
+            drawn[dim.name] = given[dim.name]
+        elif dim.of:
             drawn[dim.name] = computed(dim, drawn)
-        elif edges and draw(st.booleans()):
+        elif edges and draw(st.integers(0, 1)):
             edge = pick(draw, edges)
-            drawn[dim.name] = (edge,) if dim.name in variadic else edge
-        elif dim.name in variadic:
+            drawn[dim.name] = (edge,) if variable else edge
+        elif variable:
             count = draw(st.integers(1 if least else 0, SMALL))
             drawn[dim.name] = tuple(draw(st.integers(low, SMALL)) for _ in range(count))
         else:
@@ -72,26 +77,29 @@ def legal_cases(
     least: int | None = None,
     layouts: bool = True,
     fixed: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, Any] | None = None,
 ) -> Case:
     """A call that ``contract`` accepts: every argument in a legal layout of its own.
 
-    ``least`` is the least size of free dims, ``layouts=False`` keeps every argument dense, and
-    ``fixed`` gives scalars instead of drawing them.
+    ``least`` is the least size of free dims and ``layouts=False`` keeps every argument dense.
+    ``fixed`` gives scalars and dtypes by the argument's name, and ``sizes`` free dims, instead of
+    drawing them.
     """
-    size = draw_sizes(draw, contract, least)
+    fixed = fixed or {}
+    size = draw_sizes(draw, contract, least, sizes or {})
     scalars: dict[str, Any] = {
-        s.name: fixed[s.name] if fixed and s.name in fixed else _scalar(draw, s, size, contract)
+        s.name: fixed[s.name] if s.name in fixed else _scalar(draw, s, size, contract)
         for s in contract.scalars
     }
     null = scalars.get("null_slot")
     tensors: dict[str, TensorSpec | None] = {}
     for arg in contract.args:
-        if arg.optional and not draw(st.booleans()):
+        if arg.optional and arg.name not in fixed and not draw(st.booleans()):
             tensors[arg.name] = None
             continue
         shape = shape_of(arg, size)
         like = tensors.get(arg.same_dtype or "")
-        dtype = like.dtype if like else pick(draw, dtypes_of(arg))
+        dtype = like.dtype if like else fixed.get(arg.name) or pick(draw, dtypes_of(arg))
         layout = legal_layout(draw, arg, shape) if layouts else dense(shape)
         values = (
             draw_indices(

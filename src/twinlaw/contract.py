@@ -15,8 +15,8 @@ A dim of size 1 and an empty tensor have no layout. A tensor that is written (``
 ``"rw"``) may not overlap itself nor share an element with another argument; both are decided
 exactly, by solving for two index tuples with one address.
 
-This module and :mod:`twinlaw.overlap` use the standard library only: a tensor is what looks like a
-``torch.Tensor``.
+This module, :mod:`twinlaw.memory` and :mod:`twinlaw.overlap` use the standard library only: a
+tensor is what looks like a ``torch.Tensor``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
+from twinlaw.memory import Accepted, Memory, SameMetadata
 from twinlaw.overlap import View, overlaps_itself, share_memory
 
 __all__ = [
@@ -277,19 +278,24 @@ class Contract:
     parameters: tuple[Arg | Scalar, ...]
     dims: tuple[Dim, ...] = ()
     rules: tuple[Rule, ...] = ()
+    serving: tuple[Mapping[str, Any], ...] = ()
+    """Sizes of the free dims at which engines call the op."""
     dropped: frozenset[str] = frozenset()
     """Names of clauses left out; only tests of the suite's own power drop any."""
     _clauses: tuple[Clause, ...] = field(init=False, repr=False, compare=False)
-    _signature: Callable[..., tuple[Any, ...]] = field(init=False, repr=False, compare=False)
-    _addresses: Callable[..., tuple[int, ...]] = field(init=False, repr=False, compare=False)
-    _seen: dict[Any, _Seen] = field(init=False, repr=False, compare=False, default_factory=dict)
+    guard: Callable[[Sequence[Any]], SameMetadata | None] | None = field(
+        default=None, repr=False, compare=False
+    )
+    """Makes a fast test for tensors like given ones; see :class:`twinlaw.memory.Memory`."""
+    _memory: Memory = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         kept = tuple(c for c in self._derive() if str(c) not in self.dropped)
         object.__setattr__(self, "_clauses", kept)
-        signature, addresses = _readers(self.parameters)
-        object.__setattr__(self, "_signature", signature)
-        object.__setattr__(self, "_addresses", addresses)
+        tensors = [i for i, p in enumerate(self.parameters) if isinstance(p, Arg)]
+        optional = [i for i in tensors if getattr(self.parameters[i], "optional", False)]
+        memory = Memory(len(self.parameters), tensors, optional, self.guard)
+        object.__setattr__(self, "_memory", memory)
 
     @property
     def args(self) -> tuple[Arg, ...]:
@@ -330,22 +336,21 @@ class Contract:
         Raises :class:`ContractTypeError` for an argument of the wrong kind and
         :class:`ContractValueError` for any other broken clause. No element is read or written.
         """
-        try:
-            seen = self._seen.get(signature := self._signature(*values))
-        except Exception:  # nothing that can't be read like this was ever accepted
-            signature, seen = None, None
+        seen = self._memory.find(values)
         if seen is None:
-            self._check_slowly(values, signature)
-        elif (addresses := self._addresses(*values)) != seen.addresses:
+            self._check_slowly(values)
+            return
+        addresses = self._memory.addresses(values)
+        if addresses != seen.addresses:
             if not seen.surely_disjoint(addresses):
-                self._check_slowly(values, None)
+                self._check_slowly(values)
             seen.addresses = addresses
 
     def forget(self) -> None:
         """Forget every signature that was accepted; the next calls are checked from scratch."""
-        self._seen.clear()
+        self._memory.forget()
 
-    def _check_slowly(self, values: Sequence[Any], signature: object) -> None:
+    def _check_slowly(self, values: Sequence[Any]) -> None:
         named = zip((p.name for p in self.parameters), values, strict=True)
         call = _Call(self.args, dict(named))
         for clause in self._clauses:
@@ -353,12 +358,9 @@ class Contract:
                 error = clause.error(f"{clause.text}{got}")
                 error.clause = clause
                 raise error
-        if signature is not None:
-            if len(self._seen) >= _REMEMBERED:
-                self._seen.clear()
-            self._seen[signature] = self._remember(call)
+        self._memory.keep(values, self._accepted(call))
 
-    def _remember(self, call: _Call) -> _Seen:
+    def _accepted(self, call: _Call) -> Accepted:
         names = list(call.views)
         written = [a.name for a in self.args if a.written and a.name in call.views]
         pairs = {
@@ -369,7 +371,7 @@ class Contract:
         }
         spans = [v.nbytes_spanned for v in call.views.values()]
         live = tuple(sorted((i, j) for i, j in pairs if spans[i] and spans[j]))
-        return _Seen(tuple(v.address for v in call.views.values()), spans, live)
+        return Accepted(spans, live, tuple(v.address for v in call.views.values()))
 
     # -- clauses from declarations ---------------------------------------------------------------
 
@@ -449,55 +451,6 @@ class Contract:
         table = "\n".join(f"        {line}".rstrip() for line in self.table().splitlines())
         op.__doc__ = f"{(op.__doc__ or '').rstrip()}\n\n    Contract::\n\n{table}\n    "
         return op
-
-
-_REMEMBERED = 4096
-"""Signatures that one contract remembers before it forgets them all and starts anew."""
-
-
-def _readers(
-    parameters: Sequence[Arg | Scalar],
-) -> tuple[Callable[..., tuple[Any, ...]], Callable[..., tuple[int, ...]]]:
-    """Functions from a call's arguments to all that a verdict depends on, and to the addresses.
-
-    Each is compiled from one expression, as a loop over the arguments costs three times as much.
-    Reading what isn't a tensor raises AttributeError, which is fine: it was never accepted.
-    """
-    facts, addresses = [], []
-    for i, p in enumerate(parameters):
-        fact, address = f"x{i}.__class__, ", ""
-        if isinstance(p, Arg):
-            fact += f"x{i}.shape, x{i}.stride(), x{i}.dtype, x{i}.device, "
-            fact += "" if p.dtypes == INDICES else f"x{i}.is_neg(), "
-            fact += f"x{i}.is_conj(), " if p.dtypes == BITS else ""
-            address = f"x{i}.data_ptr(), "
-            if p.optional:
-                fact, address = (f"*(() if x{i} is None else ({e})), " for e in (fact, address))
-        facts.append(fact)
-        addresses.append(address)
-    names = ", ".join(f"x{i}" for i in range(len(parameters)))
-    return tuple(eval(f"lambda {names}: ({''.join(e)})", {}) for e in (facts, addresses))
-
-
-class _Seen:
-    """An accepted signature: how far each tensor reaches and which pairs may not share."""
-
-    __slots__ = ("addresses", "pairs", "spans")
-
-    def __init__(
-        self, addresses: tuple[int, ...], spans: list[int], pairs: tuple[tuple[int, int], ...]
-    ) -> None:
-        self.addresses = addresses
-        self.spans = spans
-        self.pairs = pairs
-
-    def surely_disjoint(self, addresses: tuple[int, ...]) -> bool:
-        spans = self.spans
-        for i, j in self.pairs:
-            first, second = addresses[i], addresses[j]
-            if first < second + spans[j] and second < first + spans[i]:
-                return False
-        return True
 
 
 def _kind_clause(p: Arg | Scalar) -> Clause:
