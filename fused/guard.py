@@ -21,8 +21,9 @@ def same_metadata(tensors: Sequence[torch.Tensor]) -> Callable[..., bool] | None
 
         guards = TensorGuards(
             *tensors,
-            dynamic_dims_sizes=[list(t.shape) for t in tensors],
-            dynamic_dims_strides=[list(t.stride()) for t in tensors],
+            # Typed as flat lists; torch itself passes, and reads, one list a tensor.
+            dynamic_dims_sizes=[list(t.shape) for t in tensors],  # type: ignore[misc]
+            dynamic_dims_strides=[list(t.stride()) for t in tensors],  # type: ignore[misc]
         )
         check: Callable[..., bool] = guards.check
         return check if check(*tensors) else None

@@ -177,11 +177,7 @@ def every_second_k(state: torch.Tensor) -> torch.Tensor:
 
 
 OPENINGS = [
-    (
-        "initial_state",
-        lambda t: t.transpose(2, 3),
-        "`initial_state` must be contiguous in the last",
-    ),
+    ("initial_state", every_second_k, "`initial_state` must be contiguous in the last dim"),
     ("mixed_qkv", lambda t: t[0], "`mixed_qkv` must be a 2D tensor"),
     ("out", lambda t: t.transpose(2, 3).contiguous().transpose(2, 3), "`out` must be contiguous"),
     ("ssm_state_indices", lambda t: t[None], "`ssm_state_indices` must be 1D"),

@@ -43,7 +43,7 @@ def draw_sizes(
             drawn[dim.name] = given[dim.name]
         elif dim.of:
             drawn[dim.name] = computed(dim, drawn)
-        elif edges and draw(st.integers(0, 1)):
+        elif bool(edges) and draw(st.booleans()):
             edge = pick(draw, edges)
             drawn[dim.name] = (edge,) if variable else edge
         elif variable:
