@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from twinlaw.properties.arena import GUARD, poisoned
 from twinlaw.properties.case import Case, StandIn, TensorSpec
 from twinlaw.properties.strategies.values import EDGES
@@ -29,11 +31,12 @@ def script(case: Case, subject: Subject, law: str, device: str) -> str:
             "from twinlaw.properties import interpreter",
             "",
             "interpreter.enable()  # Triton's, repaired to compute what a GPU does",
+            "",
         ]
     lines += [
         "import torch",
         "",
-        f"from {op.reference.__module__} import {op.legal.__name__} as legal",
+        f"from {op.reference.__module__} import legal",
         f"from {op.reference.__module__} import {op.reference.__name__} as reference",
         *_import(subject.function),
         arguments_script(case, subject, device),
@@ -46,7 +49,7 @@ def script(case: Case, subject: Subject, law: str, device: str) -> str:
             'print("accepted")',
         ]
     else:
-        lines += [_COMPARISON.format(wide=".double()" if op.error_bound else "")]
+        lines += [_COMPARISON[bool(op.error_bound)]]
         for arg in subject.contract.args:
             if arg.written:
                 lines += [_DIFFERENCE[bool(op.error_bound)].format(name=arg.name)]
@@ -54,7 +57,7 @@ def script(case: Case, subject: Subject, law: str, device: str) -> str:
 
 
 def arguments_script(case: Case, subject: Subject, device: str) -> str:
-    """The part of the script that builds ``arguments``, a dict by name."""
+    """The part of the script, after ``import torch``, that builds ``arguments``, a dict by name."""
     outputs = {a.name for a in subject.contract.args if a.access == "w"}
     specs = {n: s for n, s in case.tensors.items() if isinstance(s, TensorSpec)}
     lines = [_HELPERS.format(device=device)]
@@ -91,26 +94,37 @@ def tensor(buffer, strides, offset, values):
 
 """
 
-_COMPARISON = """
-expected = {{
-    name: x.cpu().clone(memory_format=torch.contiguous_format){wide}
-    if isinstance(x, torch.Tensor) and (x.is_floating_point() or not {wide!r})
-    else x.cpu().clone() if isinstance(x, torch.Tensor) else x
-    for name, x in arguments.items()
-}}
+_COMPARISON = {
+    True: """
+def widened(x):
+    return x.cpu().to(torch.float64 if x.is_floating_point() else x.dtype, copy=True)
+
+
+expected = {n: widened(x) if torch.is_tensor(x) else x for n, x in arguments.items()}
 fused(**arguments)
 reference(**expected)
-"""
+""",
+    False: """
+expected = {n: x.cpu().clone() if torch.is_tensor(x) else x for n, x in arguments.items()}
+fused(**arguments)
+reference(**expected)
+""",
+}
+"""By whether the op has error bounds, as is what follows."""
 
 _DIFFERENCE = {
     True: """\
 got, wanted = {name}.cpu().double(), expected["{name}"]
-error = (got - wanted).abs().where((got != wanted) & ~(got.isnan() & wanted.isnan()), 0.0)
-print("{name}: largest difference", error.max().item() if error.numel() else 0.0)
+same = (got == wanted) | (got.isnan() & wanted.isnan())
+error = torch.where(same, 0.0, (got - wanted).abs()).flatten().tolist()
+print("{name}: largest difference", max(error, default=0.0))
 """,
     False: """\
-got, wanted = (x.cpu().flatten().view(torch.uint8) for x in ({name}, expected["{name}"]))
-print("{name}: different bytes", (got != wanted).sum().item(), "of", got.numel())
+got, wanted = (
+    x.cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
+    for x in ({name}, expected["{name}"])
+)
+print("{name}: different bytes", int((got != wanted).sum()))
 """,
 }
 
@@ -154,10 +168,8 @@ def _values(spec: TensorSpec) -> str:
     drawn = f"{shape}, dtype=torch.float64"
     if values.numbers is not None:
         source = f"torch.tensor({list(values.numbers)}, dtype=torch.int64)"
-        reshaped = "" if len(shape) == 1 else f".reshape({shape})"
-        return (
-            source + ("" if dtype.is_signed and dtype.itemsize == 8 else f".to({dtype})") + reshaped
-        )
+        source += "" if dtype == torch.int64 else f".to({dtype})"
+        return source + ("" if len(shape) == 1 else f".reshape({shape})")
     if not (dtype.is_floating_point and dtype.itemsize > 1):
         size = math.prod(shape) * dtype.itemsize
         noise = (
@@ -168,28 +180,25 @@ def _values(spec: TensorSpec) -> str:
     source = {
         "normal": f"torch.randn({drawn}, {generator})",
         "small integers": f"torch.randint(-3, 4, {shape}, {generator}).double()",
-        "iota": f"torch.arange({math.prod(shape)}, dtype=torch.float64).reshape({shape}) % 17",
+        "iota": f"(torch.arange({math.prod(shape)}, dtype=torch.float64).reshape({shape}) % 17)",
         "ones": f"torch.ones({drawn})",
         "zeros": f"torch.zeros({drawn})",
         "edges": f"torch.tensor({list(EDGES)}, dtype=torch.float64)"
         f"[torch.randint(0, {len(EDGES)}, {shape}, {generator})]",
     }[values.kind]
     if values.scale != 1:
-        source = f"({source}).mul({values.scale})"
-    return f"({source}).to({dtype})" if values.kind == "iota" else f"{source}.to({dtype})"
+        source += f".mul({values.scale})"
+    return f"{source}.to({dtype})"
 
 
 def _poison(spec: TensorSpec) -> str:
     """An expression for what the arena fills an output with."""
-    shape, size = spec.layout.shape, spec.itemsize
-    unit = poisoned(size, spec.torch_dtype, "nan").tolist()
-    if not any(unit):
-        return f"torch.zeros({shape}, dtype={spec.torch_dtype})"
-    count = math.prod(shape)
-    return (
-        f"torch.tensor({unit} * {count}, dtype=torch.uint8).view({spec.torch_dtype})"
-        f".reshape({shape})"
-    )
+    unit = bytes(poisoned(spec.itemsize, spec.torch_dtype, "nan").tolist())
+    number = int.from_bytes(unit, sys.byteorder)
+    if not number:
+        return f"torch.zeros({spec.layout.shape}, dtype={spec.torch_dtype})"
+    bits = f"torch.int{8 * spec.itemsize}"
+    return f"torch.full({spec.layout.shape}, {number:#x}, dtype={bits}).view({spec.torch_dtype})"
 
 
 def _stand_in(spec: StandIn | None) -> str:

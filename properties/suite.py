@@ -41,15 +41,13 @@ def laws_of(*subjects: Subject) -> Test:
 
     @pytest.mark.parametrize(("law", "subject"), pairs)
     def test(law: Law, subject: Subject, twin: Any, request: pytest.FixtureRequest) -> None:
-        seen = _Watch(law)
+        seen, text = _Watch(law), ""
         try:
             prove(seen.law, subject, twin.device, twin.profile, at=twin.seed)
         except Exception as error:
             if request.config.getoption("--full-trace"):
                 raise
             text = _told(law, subject, error, seen.broken_by, twin.device)
-        else:
-            text = None
         finally:
             request.node.user_properties += [
                 ("twin-examples", seen.examples),
@@ -58,7 +56,8 @@ def laws_of(*subjects: Subject) -> Test:
         if text:
             pytest.fail(text, pytrace=False)
 
-    return test
+    holds: Test = test
+    return holds
 
 
 class _Watch:

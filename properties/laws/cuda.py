@@ -1,4 +1,4 @@
-"""What only a GPU shows: graphs, streams, syncs, compilations, other devices and serving's sizes."""
+"""What only a GPU shows: graphs, streams, syncs, compilations, devices and serving's sizes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def second_device(trial: Trial, case: Case) -> None:
 
 
 MOST_COMPILATIONS = 8
-"""Variants that a serving-like sweep may compile, beyond the first: alignments and 64-bit strides."""
+"""Variants that a serving-like sweep may compile beyond the first, such as 64-bit strides."""
 
 
 @contextmanager

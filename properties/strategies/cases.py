@@ -118,20 +118,24 @@ def legal_cases(
 
 
 def small_sizes(contract: Contract, arg: Arg, options: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Every choice of ``options`` for the dims that ``arg`` depends on; the others are 1."""
+    """Every choice of ``options`` for the dims of ``arg``; of 1 and 2 for those behind a formula.
+
+    Dims on which ``arg`` does not depend are 1.
+    """
     formulas = {d.name: d.of for d in contract.dims if d.of}
-    needed = set(arg.dim_names) | {arg.rest}
-    for name in reversed(formulas):  # a formula stands behind the dims that it uses
-        if name in needed:
-            needed |= set(re.findall(r"[A-Za-z]\w*", formulas[name]))
-    variadic = {a.rest for a in contract.args if a.rest}
+    direct, behind = {*arg.dim_names, arg.rest}, set[str]()
+    for name in reversed(formulas):
+        if name in direct | behind:
+            behind |= set(re.findall(r"[A-Za-z]\w*", formulas[name]))
     choices: list[Sequence[Any]] = []
     free = [d for d in contract.dims if not d.of]
     for d in free:
-        if d.name in variadic:
-            choices.append(((), (2,), (2, 2)) if d.name in needed else ((),))
+        if any(d.name == a.rest for a in contract.args):
+            choices.append(((), (2,), (2, 2)) if d.name in direct else ((),))
+        elif d.name in direct:
+            choices.append([n for n in options if n >= d.least])
         else:
-            choices.append([n for n in options if n >= d.least] if d.name in needed else (1,))
+            choices.append((1, 2) if d.name in behind else (1,))
     for chosen in itertools.product(*choices):
         sizes: dict[str, Any] = dict(zip((d.name for d in free), chosen, strict=True))
         for d in contract.dims:

@@ -341,10 +341,9 @@ class Contract:
             self._check_slowly(values)
             return
         addresses = self._memory.addresses(values)
-        if addresses != seen.addresses:
-            if not seen.surely_disjoint(addresses):
-                self._check_slowly(values)
-            seen.addresses = addresses
+        if not seen.surely_disjoint(addresses):  # their ranges interleave: decide it exactly
+            self._check_slowly(values)
+            seen.found_disjoint(addresses)
 
     def forget(self) -> None:
         """Forget every signature that was accepted; the next calls are checked from scratch."""
@@ -371,7 +370,7 @@ class Contract:
         }
         spans = [v.nbytes_spanned for v in call.views.values()]
         live = tuple(sorted((i, j) for i, j in pairs if spans[i] and spans[j]))
-        return Accepted(spans, live, tuple(v.address for v in call.views.values()))
+        return Accepted(spans, live, {tuple(v.address for v in call.views.values())})
 
     # -- clauses from declarations ---------------------------------------------------------------
 
@@ -420,13 +419,14 @@ class Contract:
                 rows.append((p.name, "", _KINDS[p.kind], p.doc, "read"))
                 continue
             shape = "[" + p.dims.replace(" ", ", ") + "]" + (" or None" if p.optional else "")
-            dtypes = f"as `{p.same_dtype}`" if p.same_dtype else ", ".join(p.dtypes)
+            dtypes = ", ".join(_SHORT.get(t, t) for t in p.dtypes)
+            dtypes = f"as {p.same_dtype}" if p.same_dtype else dtypes
             rows.append((p.name, shape, dtypes, _layout_words(p), words[p.access]))
         return rows
 
     def relations(self) -> list[str]:
         """The ranges of dims and the relations between them, one sentence each."""
-        told = []
+        told = ["Strides of other dims are free; what is written may not overlap anything."]
         for d in self.dims:
             low = (
                 f"{d.name} >= {d.least}" if d.most is None else f"{d.least} <= {d.name} <= {d.most}"
@@ -626,14 +626,14 @@ def _sharing_clause(a: Arg, b: Arg) -> Clause:
     return Clause(a.name, f"sharing with {b.name}", text, broken)
 
 
+_SHORT = {
+    **{"float16": "f16", "bfloat16": "bf16", "float32": "f32", "int32": "i32", "int64": "i64"},
+    BITS[0]: "1, 2, 4 or 8 bytes",
+}
+
+
 def _layout_words(a: Arg) -> str:
     first = a.dense_from
-    if first == 0:
-        words = "contiguous"
-    elif first is not None:
-        words = f"dims {first}.. dense, the outer strides free"
-    elif a.unit_last:
-        words = "unit stride in the last dim, the others free"
-    else:
-        words = "any"
-    return words + (", no self-overlap" if a.written and first != 0 else "")
+    if first is not None:
+        return f"dense from dim {first} on" if first else "contiguous"
+    return "unit stride in the last dim" if a.unit_last else "any"

@@ -25,19 +25,28 @@ class Accepted:
 
     spans: Sequence[int]
     pairs: Sequence[tuple[int, int]]
-    addresses: tuple[int, ...]
-    """Where the tensors of the last such call lay; they shared nothing."""
+    disjoint: set[tuple[int, ...]]
+    """Addresses of such calls' tensors at which they share nothing."""
     kinds: tuple[Any, ...] = ()
     same_metadata: SameMetadata | None = None
 
     def surely_disjoint(self, addresses: tuple[int, ...]) -> bool:
         """Whether, at these addresses, no pair even touches the other's range."""
+        if addresses in self.disjoint:
+            return True
         spans = self.spans
         for i, j in self.pairs:
             first, second = addresses[i], addresses[j]
             if first < second + spans[j] and second < first + spans[i]:
                 return False
+        self.found_disjoint(addresses)
         return True
+
+    def found_disjoint(self, addresses: tuple[int, ...]) -> None:
+        """Remember that tensors at these addresses share nothing."""
+        if len(self.disjoint) >= MOST:
+            self.disjoint.clear()
+        self.disjoint.add(addresses)
 
 
 class Memory:

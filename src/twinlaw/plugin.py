@@ -206,6 +206,12 @@ class Ledger:
         self.elsewhere: set[str] = set()
         """Names of laws that say nothing on this run's device."""
         self._refusal: str | None = None
+        self._order: list[str] = []
+
+    def ordered(self) -> list[Row]:
+        """The rows in the order in which the laws were collected, whoever proved them."""
+        place = {test: i for i, test in enumerate(self._order)}
+        return [self.rows[test] for test in sorted(self.rows, key=lambda t: place.get(t, -1))]
 
     def refuse(self, text: str) -> None:
         """Raise UsageError; a worker leaves that to the process in front of the user."""
@@ -232,14 +238,18 @@ class Ledger:
         elif report.when == "call":
             row.verdict = "passed"
 
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """Every worker collects the same."""
+        self._order = ids
+
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Iterator[None]:
-        """Hand over what no report carries."""
+        """A worker hands over what no report carries; what it refused is refused here."""
+        if hasattr(self.config, "workeroutput"):
+            self.config.workeroutput["twinlaw"] = (sorted(self.elsewhere), self._refusal)
         yield
-        output = getattr(self.config, "workeroutput", None)
-        if output is not None:
-            output["twinlaw"] = (sorted(self.elsewhere), self._refusal)
-        elif self._refusal:
+        if self._refusal and not hasattr(self.config, "workeroutput"):
             raise pytest.UsageError(self._refusal)
 
     @pytest.hookimpl(optionalhook=True)
@@ -255,7 +265,7 @@ class Ledger:
         if self.rows:
             width, colour = terminalreporter._tw.fullwidth, terminalreporter.hasmarkup
             terminalreporter.section("laws")
-            terminalreporter.write_line(table(self.rows.values(), width, colour=colour))
+            terminalreporter.write_line(table(self.ordered(), width, colour=colour))
             if rest := not_run(self.elsewhere, device_of(self.config)):
                 terminalreporter.write_line(rest)
 
