@@ -49,10 +49,8 @@ def script(case: Case, subject: Subject, law: str, device: str) -> str:
             'print("accepted")',
         ]
     else:
-        lines += [_COMPARISON[bool(op.error_bound)]]
-        for arg in subject.contract.args:
-            if arg.written:
-                lines += [_DIFFERENCE[bool(op.error_bound)].format(name=arg.name)]
+        written = tuple(arg.name for arg in subject.contract.args if arg.written)
+        lines += [_COMPARISON[bool(op.error_bound)].format(written=written)]
     return "\n".join(lines) + "\n"
 
 
@@ -60,18 +58,25 @@ def arguments_script(case: Case, subject: Subject, device: str) -> str:
     """The part of the script, after ``import torch``, that builds ``arguments``, a dict by name."""
     outputs = {a.name for a in subject.contract.args if a.access == "w"}
     specs = {n: s for n, s in case.tensors.items() if isinstance(s, TensorSpec)}
-    lines = [_HELPERS.format(device=device)]
+    before, inside = [_HELPERS.format(device=device)], []
     # A host before its guests, as in the arena, so that what they share holds the same in the end.
     for host in (n for n, s in specs.items() if s.inside is None):
         guests = {n: s for n, s in specs.items() if s.inside and s.inside[0] == host}
-        lines += _buffer(host, {host: specs[host], **guests}, outputs)
-    for name, spec in case.tensors.items():
-        if not isinstance(spec, TensorSpec):
-            lines.append(f"{name} = {_stand_in(spec)}")
-    for name, value in case.scalars.items():
-        lines.append(f"{name} = {_literal(value)}")
-    names = ", ".join(f"{n}={n}" for n in (*case.tensors, *case.scalars))
-    return "\n".join([*lines, f"arguments = dict({names})", ""])
+        memory = f"buffer({_size({host: specs[host], **guests})})"
+        if guests:
+            before.append(f"{host}_buffer = {memory}")
+            memory = f"{host}_buffer"
+        for name, spec in {host: specs[host], **guests}.items():
+            values = _poison(spec) if name in outputs else _values(spec)
+            place = f"{spec.layout.strides}, {_start(spec) // spec.itemsize}"
+            if words := ", ".join(spec.layout.words):
+                inside.append(f"# {words}")
+            inside.append(f"{name}=tensor({memory}, {place}, {values}),")
+    for name, stands_in in case.tensors.items():
+        if not isinstance(stands_in, TensorSpec):
+            inside += [f"{name}={_stand_in(stands_in)},"]
+    inside += [f"{name}={_literal(value)}," for name, value in case.scalars.items()]
+    return "\n".join([*before, "arguments = dict(", *("    " + i for i in inside), ")"])
 
 
 _HELPERS = """
@@ -95,38 +100,31 @@ def tensor(buffer, strides, offset, values):
 """
 
 _COMPARISON = {
-    True: """
-def widened(x):
-    return x.cpu().to(torch.float64 if x.is_floating_point() else x.dtype, copy=True)
-
-
-expected = {n: widened(x) if torch.is_tensor(x) else x for n, x in arguments.items()}
-fused(**arguments)
-reference(**expected)
-""",
-    False: """
-expected = {n: x.cpu().clone() if torch.is_tensor(x) else x for n, x in arguments.items()}
-fused(**arguments)
-reference(**expected)
-""",
-}
-"""By whether the op has error bounds, as is what follows."""
-
-_DIFFERENCE = {
     True: """\
-got, wanted = {name}.cpu().double(), expected["{name}"]
-same = (got == wanted) | (got.isnan() & wanted.isnan())
-error = torch.where(same, 0.0, (got - wanted).abs()).flatten().tolist()
-print("{name}: largest difference", max(error, default=0.0))
-""",
+expected = {{
+    n: x.cpu().to(torch.float64 if x.is_floating_point() else x.dtype, copy=True)
+    if torch.is_tensor(x) else x
+    for n, x in arguments.items()
+}}
+fused(**arguments)
+reference(**expected)
+for name in {written}:
+    got, wanted = arguments[name].cpu().double(), expected[name]
+    same = (got == wanted) | (got.isnan() & wanted.isnan())
+    error = torch.where(same, 0.0, (got - wanted).abs()).flatten().tolist()
+    print(f"{{name}}: largest difference", max(error, default=0.0))""",
     False: """\
-got, wanted = (
-    x.cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
-    for x in ({name}, expected["{name}"])
-)
-print("{name}: different bytes", int((got != wanted).sum()))
-""",
+expected = {{n: x.cpu().clone() if torch.is_tensor(x) else x for n, x in arguments.items()}}
+fused(**arguments)
+reference(**expected)
+for name in {written}:
+    got, wanted = (
+        x[name].cpu().clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
+        for x in (arguments, expected)
+    )
+    print(f"{{name}}: different bytes", int((got != wanted).sum()))""",
 }
+"""The calls and what they are compared by; by whether the op has error bounds."""
 
 
 def _import(function: Callable[..., Any]) -> Iterator[str]:
@@ -144,22 +142,15 @@ def _import(function: Callable[..., Any]) -> Iterator[str]:
             yield f"fused = fused.{rest}"
 
 
-def _buffer(host: str, specs: dict[str, TensorSpec], outputs: set[str]) -> Iterator[str]:
-    """One buffer, as large as the arena's, with a host tensor and those that live inside it."""
-    starts = {
-        name: GUARD + (s.inside[1] if s.inside else 0) + s.layout.offset * s.itemsize
-        for name, s in specs.items()
-    }
-    end = max(starts[name] + s.layout.extent * s.itemsize for name, s in specs.items())
-    memory = f"buffer({-(-end // GUARD) * GUARD + GUARD})"
-    if len(specs) > 1:
-        yield f"shared = {memory}"
-        memory = "shared"
-    for name, spec in specs.items():
-        yield f"# {', '.join(spec.layout.words) or 'dense'}; {spec.values}"
-        values = _poison(spec) if name in outputs else _values(spec)
-        place = f"{spec.layout.strides}, {starts[name] // spec.itemsize}"
-        yield f"{name} = tensor({memory}, {place}, {values})"
+def _start(spec: TensorSpec) -> int:
+    """Where a view begins in its buffer, in bytes."""
+    return GUARD + (spec.inside[1] if spec.inside else 0) + spec.layout.offset * spec.itemsize
+
+
+def _size(specs: dict[str, TensorSpec]) -> int:
+    """The bytes of a buffer with a host tensor and those that live inside it: the arena's."""
+    end = max(_start(s) + s.layout.extent * s.itemsize for s in specs.values())
+    return -(-end // GUARD) * GUARD + GUARD
 
 
 def _values(spec: TensorSpec) -> str:
@@ -216,7 +207,7 @@ def _stand_in(spec: StandIn | None) -> str:
         "a sparse tensor": f"{ones}.to_sparse()",
         "a lazily negated view": f"torch._neg_view({ones})",
         "a nested tensor": f"torch.nested.as_nested_tensor(list({ones}) or [{ones}])",
-    }.get(spec.kind, f"{ones}  # and imagine {spec.kind}")
+    }.get(spec.kind) or f'"put {spec.kind} here"'
 
 
 def _literal(value: Any) -> str:

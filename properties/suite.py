@@ -103,7 +103,7 @@ _INTERNAL = tuple(
 
 def _located(error: Exception) -> str:
     """What was raised, and the frames of it that belong to the subject, the innermost last."""
-    lines = ["".join(traceback.format_exception_only(error)).strip()]
+    lines = [f"{type(error).__name__}: {error}"]
     cause: BaseException = error
     while cause.__cause__:  # Triton's interpreter wraps what a kernel raised
         cause = cause.__cause__

@@ -31,7 +31,9 @@ def _far(draw: st.DrawFn, subject: Subject) -> Example:
             free = arg.dense_from if arg.dense_from is not None else rank - arg.unit_last
             options += [(arg.name, dim) for dim in range(free)]
     name, dim = pick(draw, options)
-    return case, name, dim, pick(draw, (2**31, 2**32))
+    # On a GPU the memory is real: 2**32 elements of 8 bytes would be too much of it.
+    reach = 2**31 if case.tensor(name).itemsize > 4 else pick(draw, (2**31, 2**32))
+    return case, name, dim, reach
 
 
 @law("64-bit-addressing", _far, effort=0.5)
@@ -45,19 +47,22 @@ def addressing(trial: Trial, example: Example) -> None:
     trial.subject.function(**arguments)
     for arg in trial.written:
         same_bits(arg.name, arguments[arg.name].cpu().contiguous(), wanted[arg.name])
+    if trial.device != "cpu":
+        arguments.clear()
+        torch.cuda.empty_cache()
 
 
 def _far_copy(tensor: torch.Tensor, dim: int, reach: int, device: str) -> torch.Tensor:
     """A copy whose last index along ``dim`` lies ``reach`` elements or more from its first.
 
-    As much memory lies before it, for offsets that wrap to be wrong and not fatal. On a CPU it
-    is reserved and never touched; on a GPU it is real.
+    Before it lie 2**31 elements more, for an offset that wraps to be wrong and not fatal. On a
+    CPU all this is reserved and never touched; on a GPU it is real.
     """
     strides = list(tensor.stride())
     strides[dim] = reach // (tensor.shape[dim] - 1) + 1
     extent = 1 + sum((n - 1) * s for n, s in zip(tensor.shape, strides, strict=True))
-    memory = _reserve((extent + 2 * reach) * tensor.itemsize, device).view(tensor.dtype)
-    far = memory.as_strided(tensor.shape, strides, reach)
+    memory = _reserve((2**31 + extent) * tensor.itemsize, device).view(tensor.dtype)
+    far = memory.as_strided(tensor.shape, strides, 2**31)
     far.copy_(tensor)
     return far
 
