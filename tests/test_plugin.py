@@ -63,13 +63,14 @@ def run(folder: Path, *arguments: str, suite: str, **environment: str) -> tuple[
 CPU = ("--twin-device", "cpu")
 
 
-def test_passed_laws_are_in_the_table_and_others_beside_it(tmp_path: Path) -> None:
-    code, told = run(tmp_path, *CPU, suite=SUITE)
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_passed_laws_are_in_the_table_and_others_beside_it(tmp_path: Path, workers: str) -> None:
+    code, told = run(tmp_path, *CPU, "-n", workers, suite=SUITE)
     assert code == 0, told
     assert "twinlaw: Triton's interpreter on the CPU" in told
     assert "profile quick; seed 0" in told
-    rows = {line.split()[0]: line.split() for line in told.splitlines() if " passed" in line}
-    assert rows["agreement"][1] == rows["accepts-legal"][1] == "50"
+    rows = [line.split() for line in told.splitlines() if line.endswith(" passed")]
+    assert [row[:2] for row in rows] == [["agreement", "50"], ["accepts-legal", "50"]]
     assert "not run on cpu: graph-replay" in told
     assert "\x1b" not in told
 
@@ -111,14 +112,6 @@ def test_broken_law_is_told_in_words_and_a_script(tmp_path: Path, workers: str) 
     properties = {p.attrib["name"]: p.attrib["value"] for p in case.iter("property")}
     assert properties["twin-op"] == "fused_mamba_state_scatter_with_mask"
     assert properties["twin-law"] == "agreement"
-
-
-def test_xdist_gathers_the_table(tmp_path: Path) -> None:
-    code, told = run(tmp_path, *CPU, "-n", "2", suite=SUITE)
-    assert code == 0, told
-    laws = [line.split()[0] for line in told.splitlines() if line.endswith(" passed")]
-    assert laws == ["agreement", "accepts-legal"]
-    assert "not run on cpu: graph-replay" in told
 
 
 @pytest.mark.parametrize("workers", ["0", "1"])
@@ -178,12 +171,12 @@ def test_device_is_chosen_before_triton_is_imported(
     assert interpreted is (mode.split()[1] == "1")
 
 
-def test_each_worker_gets_one_gpu(tmp_path: Path) -> None:
+def test_each_worker_has_one_gpu_for_its_current_device(tmp_path: Path) -> None:
     suite = (
         "import os, pytest\n"
         "@pytest.mark.parametrize('i', range(3))\n"
         "def test_pin(i, worker_id, record_property):\n"
-        "    expected = {'gw0': '5', 'gw1': '7', 'gw2': '5'}[worker_id]\n"
+        "    expected = {'gw0': '5,7', 'gw1': '7,5', 'gw2': '5,7'}[worker_id]\n"
         "    assert os.environ['CUDA_VISIBLE_DEVICES'] == expected\n"
     )
     code, told = run(tmp_path, "-n3", "-p", "two_gpus", suite=suite, CUDA_VISIBLE_DEVICES="5,7")
@@ -233,3 +226,19 @@ def test_durations() -> None:
         "1 min 23 s",
         "2 h 05 min",
     ]
+
+
+def test_what_a_subject_raises_is_told_by_its_own_frames() -> None:
+    from twinlaw.properties.suite import _located
+
+    try:
+        try:
+            raise KeyError("in the kernel")
+        except KeyError as inner:
+            raise RuntimeError("in the interpreter") from inner
+    except RuntimeError as error:
+        error.__notes__ = ["Failing test case: ..."]
+        told = _located(error).splitlines()
+    assert told[0] == "RuntimeError: in the interpreter"
+    assert len(told) == 2
+    assert told[1].endswith('raise KeyError("in the kernel")')

@@ -7,6 +7,7 @@ twinlaw installed loads this module.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import random
 import re
@@ -92,9 +93,16 @@ def _set_device(chosen: str) -> None:
     """Tell Triton and CUDA, neither of which has started: an xdist worker gets one GPU."""
     device = _resolve(chosen)
     os.environ["TRITON_INTERPRET"] = "1" if device == "cpu" else "0"
-    worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
-    if worker and (gpus := visible_gpus()):
-        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[int(worker[1]) % len(gpus)]
+    if worker := re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", "")):
+        _pin_gpu(int(worker[1]))
+
+
+@functools.cache  # once a process: the device is set more than once
+def _pin_gpu(worker: int) -> None:
+    """Put the worker's own GPU first, where it is the current device; the others stay visible."""
+    if gpus := visible_gpus():
+        own = worker % len(gpus)
+        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[own:] + gpus[:own])
 
 
 def _resolve(chosen: str) -> str:

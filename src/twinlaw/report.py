@@ -49,7 +49,7 @@ def table(rows: Iterable[Row], width: int, *, colour: bool = False) -> str:
             shown.add_row(
                 row.law,
                 f"{row.examples:,}" if row.examples else "",
-                f"{row.worst:.2g}" if row.worst else "",
+                f"{row.worst:.3f}" if row.worst else "",
                 took(row.seconds),
                 row.verdict,
                 style=_STYLES.get(row.verdict, "yellow"),
