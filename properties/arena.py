@@ -83,7 +83,7 @@ class Arena:
             values = fill(spec)
             if name in outputs:
                 values = poisoned(values.nbytes, spec.torch_dtype, output).view(spec.torch_dtype)
-            memory[at] = values.reshape(-1).view(torch.uint8)
+            memory[at] = _one_value_an_element(spec, values).view(torch.uint8)
             if name in self._written:
                 owned[at] = True
         on_device = memory.to(device, copy=True)
@@ -158,6 +158,16 @@ _SIGNALLING = {
     torch.float64: 0x7FF4000000000001,
 }
 """NaNs that arithmetic would quieten, so that even a copy through a float shows."""
+
+
+def _one_value_an_element(spec: TensorSpec, values: torch.Tensor) -> torch.Tensor:
+    """The values in order; where several indices name one element, the last one's for them all.
+
+    Else which of them an indexed assignment leaves there would be a matter of chance.
+    """
+    offsets, order = spec.layout.offsets().reshape(-1), torch.arange(spec.layout.numel)
+    last = torch.full((spec.layout.extent,), -1).scatter_reduce(0, offsets, order, "amax")
+    return values.reshape(-1)[last[offsets]]
 
 
 def _byte_addresses(spec: TensorSpec, start: int) -> torch.Tensor:

@@ -93,7 +93,9 @@ def tensor(buffer, strides, offset, values):
     unit = units.get(values.itemsize, values.dtype)  # moved as integers, so that bits stay
     memory = buffer.cpu().view(unit)
     places = torch.arange(memory.numel()).as_strided(values.shape, strides, offset)
-    memory[places] = values.view(unit)
+    last = torch.zeros(memory.numel(), dtype=torch.int64)  # of indices that name one element
+    last = last.scatter_reduce(0, places.flatten(), torch.arange(values.numel()), "amax")
+    memory[places] = values.view(unit).flatten()[last[places]]
     buffer.copy_(memory.view(torch.uint8))
     return buffer.view(values.dtype).as_strided(values.shape, strides, offset)
 
