@@ -27,6 +27,8 @@ def _width_fits(dims: Any) -> bool:
     return H > 0 and dims["HV"] % H == 0
 
 
+_NOTHING = "a state without heads or rows is a mistake of shape, though nothing would be computed"
+
 CONTRACT = Contract(
     "fused_recurrent_gated_delta_rule_packed_decode",
     parameters=(
@@ -48,9 +50,9 @@ CONTRACT = Contract(
         Dim("N", doc="slots of the pool"),
         Dim("H", least=1, doc="q/k heads"),
         Dim("G", least=1, doc="value heads a q/k head"),
-        Dim("HV", least=1, of="H * G", doc="value heads"),
-        Dim("K", least=1, most=256, edges=(5, 7, 8, 16, 17, 33)),
-        Dim("V", least=1, edges=(7, 8, 9, 17)),
+        Dim("HV", least=1, of="H * G", doc="value heads", reason=_NOTHING),
+        Dim("K", least=1, most=256, edges=(5, 7, 8, 16, 17, 33, 100)),
+        Dim("V", least=1, reason=_NOTHING, edges=(7, 8, 9, 17)),
         Dim("W", of="2 * H * K + HV * V", doc="all q heads, all k heads, all v heads"),
     ),
     rules=(

@@ -133,6 +133,13 @@ def _nested(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Te
         return torch.nested.as_nested_tensor(parts)
 
 
+def _sparse(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
+    # Not ones(...).to_sparse(), which float8 has not.
+    nowhere = torch.empty((len(shape), 0), dtype=torch.int64, device=device)
+    values = torch.empty(0, dtype=dtype, device=device)
+    return torch.sparse_coo_tensor(nowhere, values, shape, check_invariants=True)
+
+
 class _Elsewhere(torch.Tensor):
     """A tensor that says it is on another device, for machines that have one device only."""
 
@@ -152,7 +159,7 @@ _STAND_INS: dict[str, Callable[[Any, Any, str], Any]] = {
     "a number": lambda s, t, d: 1.0,
     "a numpy array": lambda s, t, d: torch.ones(s).numpy(),
     "a meta tensor": lambda s, t, d: torch.empty(s, dtype=t, device="meta"),
-    "a sparse tensor": lambda s, t, d: torch.ones(s, dtype=t, device=d).to_sparse(),
+    "a sparse tensor": _sparse,
     "a lazily negated view": _lazily_negated,
     "a fake tensor": _fake,
     "a nested tensor": _nested,

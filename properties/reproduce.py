@@ -163,7 +163,7 @@ def _values(spec: TensorSpec) -> str:
         source = f"torch.tensor({list(values.numbers)}, dtype=torch.int64)"
         source += "" if dtype == torch.int64 else f".to({dtype})"
         return source + ("" if len(shape) == 1 else f".reshape({shape})")
-    if not (dtype.is_floating_point and dtype.itemsize > 1):
+    if values.kind == "bits" or not (dtype.is_floating_point and dtype.itemsize > 1):
         size = math.prod(shape) * dtype.itemsize
         noise = (
             f"torch.randint(0, 256, ({size},), dtype=torch.uint8, generator=seed({values.seed}))"
@@ -206,7 +206,8 @@ def _stand_in(spec: StandIn | None) -> str:
         "a number": "1.0",
         "a numpy array": f"torch.ones({shape}).numpy()",
         "a meta tensor": f'{ones}.to("meta")',
-        "a sparse tensor": f"{ones}.to_sparse()",
+        "a sparse tensor": f"torch.sparse_coo_tensor(torch.empty(({len(shape)}, 0), "
+        f"dtype=torch.int64), torch.empty(0, dtype={spec.spec.torch_dtype}), {shape})",
         "a lazily negated view": f"torch._neg_view({ones})",
         "a nested tensor": f"torch.nested.as_nested_tensor(list({ones}) or [{ones}])",
     }.get(spec.kind) or f'"put {spec.kind} here"'

@@ -43,7 +43,8 @@ def laws_of(*subjects: Subject) -> Test:
     def test(law: Law, subject: Subject, twin: Any, request: pytest.FixtureRequest) -> None:
         seen, text = _Watch(law), ""
         try:
-            prove(seen.law, subject, twin.device, twin.profile, at=twin.seed)
+            proof = prove(seen.law, subject, twin.device, twin.profile, at=twin.seed)
+            seen.examples, seen.worst = proof.examples, proof.worst
         except Exception as error:
             if request.config.getoption("--full-trace"):
                 raise

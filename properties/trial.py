@@ -23,6 +23,8 @@ class Trial:
 
     subject: Subject
     device: str
+    seed: int | None = None
+    """What seeds draws that a law makes by itself."""
     worst: float = 0.0
     """The largest error over bound seen so far."""
     examples: int = 0

@@ -11,6 +11,7 @@ from twinlaw.properties.laws import (
     layout,
     repeat,
     requests,
+    witness,
 )
 from twinlaw.properties.laws.law import Law, law
 
@@ -18,7 +19,7 @@ __all__ = ["LAWS", "Law", "law"]
 
 _MODULES = (
     *(agreement, exactness, layout, frame, requests, repeat, aliasing, addressing),
-    *(compiling, cuda),
+    *(witness, compiling, cuda),
 )
 
 LAWS: tuple[Law, ...] = tuple(

@@ -2,54 +2,62 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 from typing import Any
 
 import torch
 from hypothesis import strategies as st
 
-from twinlaw.properties.case import Case, TensorSpec
+from twinlaw.properties.case import Case, TensorSpec, Values
 from twinlaw.properties.laws.law import law
 from twinlaw.properties.strategies.cases import legal_cases
-from twinlaw.properties.strategies.layouts import pick
 from twinlaw.properties.subjects import Subject
 from twinlaw.properties.tolerance import same_bits
 from twinlaw.properties.trial import Trial
 
-Example = tuple[Case, str, int, int]
-
 
 @st.composite
-def _far(draw: st.DrawFn, subject: Subject) -> Example:
-    """A call, an argument and a dim of it whose last index lies 2**31 or 2**32 elements away."""
-    case = draw(legal_cases(subject.contract, least=2, layouts=False))
-    options = []
+def _live(draw: st.DrawFn, subject: Subject) -> Case:
+    """A dense call in which every request is active and the last slot, row and step are used."""
+    case = draw(legal_cases(subject.contract, least=2, layouts=False, fixed={"null_slot": None}))
     for arg in subject.contract.args:
         spec = case.tensors[arg.name]
-        if isinstance(spec, TensorSpec):
-            rank = len(spec.layout.shape)
-            free = arg.dense_from if arg.dense_from is not None else rank - arg.unit_last
-            options += [(arg.name, dim) for dim in range(free)]
-    name, dim = pick(draw, options)
-    # On a GPU the memory is real: 2**32 elements of 8 bytes would be too much of it.
-    reach = 2**31 if case.tensor(name).itemsize > 4 else pick(draw, (2**31, 2**32))
-    return case, name, dim, reach
+        if arg.indexes and isinstance(spec, TensorSpec):
+            n, last = spec.layout.shape[0], case.sizes[arg.indexes] - 1
+            numbers = tuple(last - i if last >= i else -1 for i in range(n))
+            numbers = numbers if arg.unique else (last,) * n
+            case = case.changed(**{arg.name: spec.filled(Values("indices", numbers=numbers))})
+    return case
 
 
-@law("64-bit-addressing", _far, effort=0.5)
-def addressing(trial: Trial, example: Example) -> None:
+@law("64-bit-addressing", _live, effort=0.16)
+def addressing(trial: Trial, case: Case) -> None:
     """A slot, row, head or layer 2**31 or 2**32 elements into a tensor is found like any other."""
-    case, name, dim, reach = example
     before = trial.logical(trial.arena(case))
     wanted = trial.called(before)
-    arguments = trial.arena(case).arguments
-    arguments[name] = _far_copy(before[name], dim, reach, trial.device)
-    trial.subject.function(**arguments)
-    for arg in trial.written:
-        same_bits(arg.name, arguments[arg.name].cpu().contiguous(), wanted[arg.name])
-    if trial.device != "cpu":
-        arguments.clear()
-        torch.cuda.empty_cache()
+    for arg in trial.subject.contract.args:
+        spec = case.tensors[arg.name]
+        if not isinstance(spec, TensorSpec):
+            continue
+        free = arg.dense_from if arg.dense_from is not None else len(spec.layout.shape)
+        # On a GPU the memory is real: 2**32 elements of 8 bytes would be too much of it.
+        reaches = (2**31, 2**32) if spec.itemsize <= 4 else (2**31,)
+        for dim, reach in itertools.product(range(free - arg.unit_last), reaches):
+            arguments = trial.arena(case).arguments
+            arguments[arg.name] = _far_copy(before[arg.name], dim, reach, trial.device)
+            try:
+                trial.subject.function(**arguments)
+                for written in trial.written:
+                    result = arguments[written.name].cpu().contiguous()
+                    same_bits(written.name, result, wanted[written.name])
+            except AssertionError as error:
+                where = f"dim {dim} of `{arg.name}` reaches {reach} elements"
+                raise AssertionError(f"{error} (where {where})") from None
+            finally:
+                arguments.clear()
+                if trial.device != "cpu":
+                    torch.cuda.empty_cache()
 
 
 def _far_copy(tensor: torch.Tensor, dim: int, reach: int, device: str) -> torch.Tensor:

@@ -30,7 +30,7 @@ def accepts_legal(trial: Trial, case: Case) -> None:
     assert refusal is None, f"over-rejection: the call is legal, but: {refusal}"
 
 
-@law("rejects-near-misses", lambda s: near_misses(s.op.contract), effort=4)
+@law("rejects-near-misses", lambda s: near_misses(s.op.contract), effort=16)
 def rejects_near_misses(trial: Trial, case: Case) -> None:
     """A call that breaks one clause is refused, by an error that names an argument."""
     arguments = trial.arena(case).arguments
@@ -41,7 +41,7 @@ def rejects_near_misses(trial: Trial, case: Case) -> None:
     assert named, f"the error names no argument: {refusal}"
 
 
-@law("agrees-on-arbitrary", lambda s: arbitrary_cases(s.op.contract), effort=4)
+@law("agrees-on-arbitrary", lambda s: arbitrary_cases(s.op.contract), effort=8)
 def agrees_on_arbitrary(trial: Trial, case: Case) -> None:
     """On arbitrary calls, contract and predicate say the same."""
     _assert_agreement(trial, trial.arena(case).arguments)

@@ -19,9 +19,15 @@ EDGES = (0.0, -0.0, 1e-30, -1e-30, 1e-6, 0.5, 19.9, 20.1, -20.0, 87.0, -87.0, -1
 _I31, _I32, _I63 = 2**31, 2**32, 2**63
 
 
-def draw_floats(draw: st.DrawFn) -> Values:
-    """Distributions from simple to hard; most are normal, over six orders of magnitude."""
-    kind = pick(draw, ("normal",) * 4 + ("small integers", "iota", "ones", "zeros", "edges"))
+def draw_floats(draw: st.DrawFn, mood: str | None = None) -> Values:
+    """Distributions from simple to hard; most are normal, over six orders of magnitude.
+
+    ``mood`` decides the kind, or, if it is ``"bits"``, adds raw bits, NaN payloads included.
+    """
+    kinds: tuple[str, ...] = ("normal",) * 4 + ("small integers", "iota", "ones", "zeros", "edges")
+    if mood == "bits":
+        kinds += ("bits",) * 6
+    kind = mood if mood and mood != "bits" else pick(draw, kinds)
     scale = pick(draw, (1.0, 1.0, 1e-2, 1e-4, 1e2)) if kind == "normal" else 1.0
     return Values(kind, draw(st.integers(0, 2**16)), scale)
 
@@ -36,7 +42,7 @@ def draw_indices(
     left = [i for i in range(size) if i != null]
     numbers = []
     for _ in range(n):
-        if left and draw(st.integers(0, 3)) < 3:
+        if left and draw(st.integers(0, 7)) < 7:
             live = pick(draw, left)
             if unique:
                 left.remove(live)
@@ -50,7 +56,7 @@ def garbage_indices(size: int, wide: bool, null: int | None = None) -> list[int]
     """Indices that name nothing, near every bound and of every width."""
     options = [-1, -2, size, size + 1, 2 * size + 1, _I31 - 1, -_I31]
     if null is not None and 0 <= null < size:
-        options.insert(0, null)
+        options = [null] * 6 + options  # or it would be one of many
     if wide:
         options += [_I32, _I32 + max(size - 1, 0), -_I32, _I31, _I63 - 1, -_I63]
     return options
@@ -62,7 +68,7 @@ def fill(spec: TensorSpec) -> torch.Tensor:
     if values.numbers is not None:
         return torch.tensor(values.numbers, dtype=torch.int64).to(dtype).reshape(shape)
     generator = torch.Generator().manual_seed(values.seed)
-    if not (dtype.is_floating_point and dtype.itemsize > 1):
+    if values.kind == "bits" or not (dtype.is_floating_point and dtype.itemsize > 1):
         return _bits(shape, dtype, generator)
     return _FILLS[values.kind](shape, generator).mul(values.scale).to(dtype)
 

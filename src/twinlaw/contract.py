@@ -130,7 +130,8 @@ class Scalar:
 class Dim:
     """The range of a dim, and the formula (over other dims) that a computed one follows.
 
-    ``edges`` are sizes worth trying: those at which a kernel's blocks end.
+    ``edges`` are sizes worth trying: those at which a kernel's blocks end. ``reason`` says why the
+    range is kept where the kernel itself has no need of it.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Dim:
     of: str | None = None
     doc: str = ""
     edges: tuple[int, ...] = ()
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -453,6 +455,9 @@ class Contract:
         return op
 
 
+_FLAG = {"flag": "any object is true or false; one that is no bool is an argument out of place"}
+
+
 def _kind_clause(p: Arg | Scalar) -> Clause:
     if isinstance(p, Scalar):
         kind, wanted = p.kind, _KINDS[p.kind]
@@ -462,7 +467,7 @@ def _kind_clause(p: Arg | Scalar) -> Clause:
             return None if _is_kind(value, kind) else f": got {_name(value)}"
 
         text = f"`{p.name}` must be {wanted}"
-        return Clause(p.name, "kind", text, broken_scalar, ContractTypeError)
+        return Clause(p.name, "kind", text, broken_scalar, ContractTypeError, _FLAG.get(kind))
 
     def broken(call: _Call) -> str | None:
         value = call.values[p.name]
@@ -534,7 +539,9 @@ def _device_clause(a: Arg) -> Clause:
             return None
         return f": got {view.device} while the others are on {call.device}; move it there"
 
-    return Clause(a.name, "device", f"`{a.name}` must be on the device of the others", broken)
+    text = f"`{a.name}` must be on the device of the others"
+    reason = "a kernel runs on one device and cannot reach another's memory"
+    return Clause(a.name, "device", text, broken, reason=reason)
 
 
 def _shape_clause(a: Arg) -> Clause:
@@ -562,7 +569,7 @@ def _range_clause(a: Arg, d: Dim) -> Clause:
 
     most = "" if d.most is None else f" and at most {d.most}"
     text = f"`{a.name}` must have {d.name} of at least {d.least}{most}"
-    return Clause(a.name, f"range of {d.name}", text, broken)
+    return Clause(a.name, f"range of {d.name}", text, broken, reason=d.reason)
 
 
 def _rule_clause(rule: Rule) -> Clause:
