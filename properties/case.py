@@ -109,7 +109,9 @@ class StandIn:
     def make(self, device: str) -> Any:
         """The object itself, with the shape and dtype of the tensor that it stands in for."""
         shape, dtype = self.spec.layout.shape, self.spec.torch_dtype
-        return _STAND_INS[self.kind](shape, dtype, device)
+        with warnings.catch_warnings():  # prototypes and the like, of which torch warns once
+            warnings.simplefilter("ignore")
+            return _STAND_INS[self.kind](shape, dtype, device)
 
     def __str__(self) -> str:
         return f"{self.kind} of shape {self.spec.layout.shape}"
@@ -128,16 +130,14 @@ def _fake(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tens
 
 def _nested(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
     parts = [torch.ones(shape[1:], dtype=dtype, device=device) for _ in range(shape[0] or 1)]
-    with warnings.catch_warnings():  # that nested tensors are a prototype
-        warnings.simplefilter("ignore")
-        return torch.nested.as_nested_tensor(parts)
+    return torch.nested.as_nested_tensor(parts)
 
 
 def _sparse(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> torch.Tensor:
     # Not ones(...).to_sparse(), which float8 has not.
     nowhere = torch.empty((len(shape), 0), dtype=torch.int64, device=device)
     values = torch.empty(0, dtype=dtype, device=device)
-    return torch.sparse_coo_tensor(nowhere, values, shape, check_invariants=True)
+    return torch.sparse_coo_tensor(nowhere, values, shape)
 
 
 class _Elsewhere(torch.Tensor):

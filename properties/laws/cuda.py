@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -81,8 +82,10 @@ def no_host_sync(trial: Trial, case: Case) -> None:
     arena = trial.arena(case)
     torch.cuda.synchronize()
     before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        with warnings.catch_warnings():  # that the mode is a prototype
+            warnings.simplefilter("ignore")
+            torch.cuda.set_sync_debug_mode("error")
         trial.call(arena)
     finally:
         torch.cuda.set_sync_debug_mode("default")
