@@ -7,7 +7,7 @@ from twinlaw.properties.laws.law import law
 from twinlaw.properties.trial import Trial
 
 
-@law("compiles-everywhere")
+@law("compiles-everywhere", needs="compilations")
 def compiles_everywhere(trial: Trial, _: None) -> None:
     """Each kernel compiles ahead of time for sm_80, sm_90, sm_100 and gfx942 and spills nothing."""
     for compilation, target, result in compile_all(trial.subject.compilations):

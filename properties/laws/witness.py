@@ -47,7 +47,7 @@ def _watched(trial: Trial, case: Case, witnesses: bool = False) -> Report:
     )
 
 
-@law("no-needless-clause", device="cpu")
+@law("no-needless-clause", device="cpu", needs="unchecked")
 def no_needless_clause(trial: Trial, _: None) -> None:
     """Each clause turns away a call that the kernel gets wrong, or its declaration says why not."""
     needless = []

@@ -183,11 +183,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item, (law, subject) in pairs.items():
         if ops and subject.name not in ops:
             left_out.append(item)
-        elif law.device == "cuda" and device == "cpu":  # the reverse is proven in a worker
-            ledger.elsewhere.add(law.name)
-            left_out.append(item)
-        elif law.gpus > len(visible_gpus()):
-            ledger.elsewhere.add(f"{law.name} (needs {law.gpus} GPUs in one process)")
+        elif why := law.silent_on(subject, device, len(visible_gpus())):
+            ledger.elsewhere.add(f"{law.name} ({why})")
             left_out.append(item)
         else:  # before it is proven: a law that brings its worker down is told of too
             item.user_properties += [("twin-op", subject.name), ("twin-law", law.name)]
