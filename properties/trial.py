@@ -89,6 +89,15 @@ class Trial:
             oracle = torch.where(judged, wide[name], got.to(wide[name].dtype))
             self.worst = max(self.worst, judge(name, got, oracle, bounds.get(name)))
 
+    def assert_right(self, case: Case) -> None:
+        """The call is accepted, agrees with the oracle and changes no byte that is not its own."""
+        arena = self.arena(case)
+        refusal = self.refusal(arena.arguments)
+        assert refusal is None, f"over-rejection: the call is legal, but: {refusal}"
+        before = self.logical(arena)
+        self.judge(before, self.call(arena).results())
+        arena.assert_contained()
+
     @property
     def written(self) -> list[Arg]:
         return [a for a in self.subject.contract.args if a.written]

@@ -51,7 +51,7 @@ def forgetful() -> Iterator[None]:
     settings.load_profile(before)
 
 
-JUDGES = {"laws", "tolerance.py", "arena.py", "broken"}
+JUDGES = {"laws", "tolerance.py", "arena.py", "trial.py", "broken"}
 """Folders and files whose assertions are about the subject, not about how the case was made."""
 
 
