@@ -159,6 +159,13 @@ def memcheck(
     interpreter.enable()
     _self_test_once()
     declared = list(_declare(function, args, kwargs, access))
+    shapes = {a.name: a.shape for a in declared}
+    for name, mask in (touched or {}).items():
+        if mask.dtype != torch.bool or shapes.get(name) != mask.shape:
+            raise ValueError(
+                f"`touched` must give bool masks in the shapes of tensor arguments: got {mask.dtype}"
+                f" of shape {tuple(mask.shape)} for `{name}`, shape {shapes.get(name)}"
+            )
     return _check(lambda: function(*args, **kwargs), declared, touched or {}, witnesses)
 
 

@@ -15,6 +15,7 @@ from twinlaw.fused import (
 )
 from twinlaw.plugin import Twin
 from twinlaw.properties import interpreter
+from twinlaw.properties.laws.addressing import far_copy
 from twinlaw.properties.subjects import OPS
 from twinlaw.properties.trial import Trial
 
@@ -99,7 +100,14 @@ def odd_offset(state: torch.Tensor) -> torch.Tensor:
     return filled(state.new_zeros(state.numel() + 1)[1:].view(state.shape), state)
 
 
-@pytest.mark.parametrize("relaid", [stepped_in_v, transposed_heads, layer_of_buffer, odd_offset])
+def slots_far_apart(state: torch.Tensor) -> torch.Tensor:
+    """The last slot begins 2**31 elements after the first."""
+    return far_copy(state, 0, 2**31, str(state.device))
+
+
+@pytest.mark.parametrize(
+    "relaid", [stepped_in_v, transposed_heads, layer_of_buffer, odd_offset, slots_far_apart]
+)
 def test_decode_in_a_pool_that_is_a_view(
     device: str, relaid: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:

@@ -45,7 +45,7 @@ def addressing(trial: Trial, case: Case) -> None:
         reaches = (2**31, 2**32) if spec.itemsize <= 4 else (2**31,)
         for dim, reach in itertools.product(range(free - arg.unit_last), reaches):
             arguments = trial.arena(case).arguments
-            arguments[arg.name] = _far_copy(before[arg.name], dim, reach, trial.device)
+            arguments[arg.name] = far_copy(before[arg.name], dim, reach, trial.device)
             try:
                 trial.subject.function(**arguments)
                 for written in trial.written:
@@ -60,7 +60,7 @@ def addressing(trial: Trial, case: Case) -> None:
                     torch.cuda.empty_cache()
 
 
-def _far_copy(tensor: torch.Tensor, dim: int, reach: int, device: str) -> torch.Tensor:
+def far_copy(tensor: torch.Tensor, dim: int, reach: int, device: str) -> torch.Tensor:
     """A copy whose last index along ``dim`` lies ``reach`` elements or more from its first.
 
     Before it lie 2**31 elements more, for an offset that wraps to be wrong and not fatal. On a
