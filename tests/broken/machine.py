@@ -106,21 +106,16 @@ RUNNING = (
             ),
         )
     ),
-    edited(
-        DECODE,
-        "compiled for each pool",
-        "    n_slots,\n    null_slot,",
-        "    n_slots: tl.constexpr,\n    null_slot,",
-        "bounded-recompilation",
-        device="cuda",
-    ),
-    edited(
-        SCATTER,
-        "compiled for each batch",
-        "    n,\n    S,\n    R,\n    D,\n    entry,",
-        "    n: tl.constexpr,\n    S,\n    R,\n    D,\n    entry,",
-        "bounded-recompilation",
-        device="cuda",
+    *(
+        edited(
+            op,
+            "specialised on sizes and strides",
+            "do_not_specialize=[",
+            "repr=None and [",
+            "bounded-recompilation",
+            device="cuda",
+        )
+        for op in BOTH
     ),
     edited(
         DECODE,
