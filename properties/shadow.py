@@ -82,7 +82,8 @@ class Argument:
             inside = (run >= 0) & (addresses <= self.ends[run] - width)
         if self.itemsize > 1:
             inside &= (addresses - self.address) & (min(width, self.itemsize) - 1) == 0
-        return inside
+        elements: Array = inside
+        return elements
 
     def touched_by(self, addresses: Array, width: int) -> Array:
         """Which accesses of ``width`` bytes have a byte of an element."""
@@ -220,7 +221,8 @@ class Memory:
             cells = (addresses - self.starts[run]) // self.unit + self.bases[run]
         if width > self.unit:
             cells = (cells[:, None] + np.arange(width // self.unit)).reshape(-1)
-        return cells
+        found: Array = cells
+        return found
 
     def _refine(self, unit: int) -> None:
         """Go on with smaller cells, each with the history of the one that it was part of."""
@@ -236,7 +238,8 @@ class Memory:
 
     def addresses(self, cells: Array) -> Array:
         run = np.searchsorted(self.bases, cells, "right") - 1
-        return self.starts[run] + (cells - self.bases[run]) * self.unit
+        addresses: Array = self.starts[run] + (cells - self.bases[run]) * self.unit
+        return addresses
 
     def cells_of(self, view: Argument) -> Array:
         """The cells that elements of any tensor lie in."""
@@ -257,7 +260,8 @@ class Memory:
 
     def untouched(self, cells: Array) -> Array:
         """Which cells nothing has written so far."""
-        return (self.writer[cells] == 0) & (self.atomic[cells] == 0)
+        untouched: Array = (self.writer[cells] == 0) & (self.atomic[cells] == 0)
+        return untouched
 
     def save(self, cells: Array) -> None:
         """Keep the bits of those cells that are about to be written for the first time."""

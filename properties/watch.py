@@ -118,7 +118,7 @@ class _HostWrites(TorchDispatchMode):
     """Tells of tensors that PyTorch writes between launches."""
 
     def __init__(self, observer: Observer) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.observer = observer
         self.launching = False
 
